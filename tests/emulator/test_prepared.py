@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from random import Random
 from typing import Any
 
 import pytest
 
+from softnpu.emulator.engine.commands.program import Program
 from softnpu.emulator.engine.fast_path import prepared
 from softnpu.emulator.engine.fast_path.native_records import PreparedRecord, QueueRecord
 from softnpu.emulator.engine.fast_path.prepared import (
     MOST_OF_A_QUEUE,
+    MOST_SEEN,
     PreparedSubmission,
     PreparedSubmissions,
 )
@@ -46,7 +48,6 @@ def test_many_fences_in_turn_do_not_drive_out_each_others_submissions(
 ) -> None:
     """Each was prepared anew, and forgotten before its next use: 67 us for each of 1000 fences."""
     session, known = _taught(rig)
-    (program,) = (each.program for each in known._by_content.values())
     made = 0
 
     def counted(*arguments: Any) -> PreparedSubmission:
@@ -57,10 +58,8 @@ def test_many_fences_in_turn_do_not_drive_out_each_others_submissions(
     monkeypatch.setattr(prepared, "PreparedSubmission", counted)
     rounds, fences = 3, 3 * MOST_OF_A_QUEUE
     for _ in range(rounds):
-        for number in range(fences):
-            session.ring.fill(1, COMMANDS, session._size, FENCE, 128 + 8 * number, 1)
-            known.learn(Submission(*session.queue.copy_slot(1)), program)
-    assert MOST_OF_A_QUEUE <= made <= MOST_OF_A_QUEUE + rounds * fences // MOST_OF_A_QUEUE
+        _learn(session, known, range(fences), 1)
+    assert MOST_OF_A_QUEUE <= made <= MOST_OF_A_QUEUE + rounds * fences // 64
 
 
 def test_records_that_are_added_and_removed_are_those_in_the_table() -> None:
@@ -84,11 +83,7 @@ def test_records_that_are_added_and_removed_are_those_in_the_table() -> None:
 
 def test_submissions_of_many_fences_run_in_cpp_and_are_forgotten_with_what_they_use(rig: Rig) -> None:
     session, known = _taught(rig)
-    (program,) = (each.program for each in known._by_content.values())
-    for number in range(200):
-        for _ in range(2):
-            session.ring.fill(1, COMMANDS, session._size, FENCE, 128 + 8 * number, 1)
-            known.learn(Submission(*session.queue.copy_slot(1)), program)
+    _learn(session, known, range(200), 2)
     assert len(known._by_content) == known.record.prepared_count == session.context.share.prepared == 201
     ticket = session.submit()
     assert rig.call()
@@ -96,23 +91,80 @@ def test_submissions_of_many_fences_run_in_cpp_and_are_forgotten_with_what_they_
 
     known.forget([FENCE])
 
-    assert not known._by_content
-    assert not known._users
-    assert not session.context.share.prepared
-    assert not known.record.prepared_count
+    _check_empty(session, known)
     session.submit()
     assert not rig.call()
 
 
-def test_a_session_has_a_most_of_prepared_submissions_until_its_queues_end(
+def test_submissions_are_forgotten_with_the_memory_of_their_commands(rig: Rig) -> None:
+    session, known = _taught(rig)
+    _learn(session, known, range(10), 2)
+    assert len(known._by_content) == 11
+    known.forget([DATA])
+    _check_empty(session, known)
+
+
+def test_a_queue_has_some_whatever_its_session_has_until_it_ends(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(prepared, "MOST_OF_A_SESSION", 2)
+    monkeypatch.setattr(prepared, "LEAST_OF_A_QUEUE", 5)
     session, known = _taught(rig)
-    (program,) = (each.program for each in known._by_content.values())
-    for number in range(6):
-        session.ring.fill(1, COMMANDS, session._size, FENCE, 128 + 8 * (number // 2), 1)
-        known.learn(Submission(*session.queue.copy_slot(1)), program)
-    assert session.context.share.prepared == 2
+    _learn(session, known, range(20), 2)
+    assert len(known._by_content) == session.context.share.prepared == 5
     rig.queues.drop(session.queue)
     assert not session.context.share.prepared
+
+
+def test_long_programs_count_for_more_and_very_long_ones_are_not_prepared(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, known = _taught(rig)
+    monkeypatch.setattr(prepared, "_WEIGHED_BYTES", 4)
+    _learn(session, known, range(1), 2)
+    (program,) = {each.program for each in known._by_content.values()}
+    assert session.context.share.prepared == 1 + 1 + len(program.data) // 4
+    monkeypatch.setattr(prepared, "_LONGEST", 4)
+    _learn(session, known, range(1, 3), 2)
+    assert len(known._by_content) == 2
+
+
+def test_a_program_that_is_not_cached_is_not_kept_for_its_submissions(rig: Rig) -> None:
+    session, known = _taught(rig)
+    (program,) = {each.program for each in known._by_content.values()}
+    session.context.programs.drop(program)
+    _learn(session, known, range(3), 3, program)
+    assert len(known._by_content) == 1
+    known.check()
+    _check_empty(session, known)
+
+
+def test_what_runs_often_is_prepared_after_many_that_ran_once(rig: Rig) -> None:
+    session, known = _taught(rig)
+    _learn(session, known, range(2 * MOST_SEEN), 1)
+    before = len(known._by_content)
+    _learn(session, known, [3 * MOST_SEEN], 10)
+    assert len(known._by_content) == before + 1
+
+
+def _learn(
+    session: Session,
+    known: PreparedSubmissions,
+    fences: Iterable[int],
+    times: int,
+    program: Program | None = None,
+) -> None:
+    """Have the commands of its only list run with each of these fences."""
+    if program is None:
+        (program,) = {each.program for each in known._by_content.values()}
+    for number in fences:
+        for _ in range(times):
+            session.ring.fill(1, COMMANDS, session._size, FENCE, 128 + 8 * number, 1)
+            known.learn(Submission(*session.queue.copy_slot(1)), program)
+
+
+def _check_empty(session: Session, known: PreparedSubmissions) -> None:
+    indexes = (known._by_content, known._of_program, known._of_handle, known._programs, known._called)
+    assert not any(indexes)
+    assert not session.context.share.prepared
+    assert not known.record.prepared_count

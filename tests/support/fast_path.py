@@ -192,7 +192,7 @@ class Rig:
         assert isinstance(prepared, PreparedSubmissions)
         called = CalledInference(session.queue, prepared.record, inference)
         ((content, submission),) = prepared._by_content.items()
-        submission.called, prepared._called[content] = called, submission
+        submission.called, prepared._called[id(inference)] = called, (inference, {content})
         submission.record.steps[0].kind, submission.record.steps[0].at = Kind.CALL, id(called)
         return called
 

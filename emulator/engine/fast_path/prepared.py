@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Collection, Iterable, Iterator
-from typing import Final
+from collections.abc import Iterable, Iterator
+from typing import Final, TypeVar
 
 from softnpu.emulator.engine.commands.inference import Inference
 from softnpu.emulator.engine.commands.program import Program
@@ -28,16 +28,22 @@ from softnpu.emulator.openvino.c_models import CModelError
 from softnpu.emulator.openvino.copies import CopyMaker
 
 log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20
 """Maximum bytes of copies and fills in one list: no other queue runs meanwhile."""
 MOST_OF_A_QUEUE: Final = 1024
 MOST_OF_A_SESSION: Final = 8 * MOST_OF_A_QUEUE
-"""Each takes 2 KiB, beside its program."""
+"""By weight: each takes 2 KiB, and the data of its program, which may be kept for it alone."""
+LEAST_OF_A_QUEUE: Final = 64
+"""What a queue may have whatever others of its session have, of short programs."""
+_WEIGHED_BYTES: Final = 2048
+_LONGEST: Final = 128 * 1024
+_REPLACE_EVERY: Final = 64  # of those for which there is no room
 _RUNS: Final = 4  # of an inference before a request of its own is worthwhile
-_MOST_SEEN: Final = 1024
-_MOST_UNSEEN: Final = 8 * _MOST_SEEN
+MOST_SEEN: Final = 1024
+_REMEMBER_EVERY: Final = 7  # of those seen beyond that, in place of the oldest one
 
 
 class Ineligible(Exception):
@@ -70,9 +76,12 @@ call = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.py_object)(CalledInference.run)
 
 
 class PreparedSubmission:
-    """A prepared submission. It keeps the objects of its record alive."""
+    """A prepared submission. It keeps the objects of its record alive.
 
-    __slots__ = ("_kept", "called", "program", "record", "uses")
+    `handles`: those that it uses beside those of its program.
+    """
+
+    __slots__ = ("_kept", "called", "handles", "program", "record")
 
     def __init__(
         self,
@@ -83,7 +92,7 @@ class PreparedSubmission:
     ) -> None:
         space = queue.context.space
         self.program = program
-        self.uses = frozenset((submission.buffer, *program.uses, *filter(None, [submission.fence])))
+        self.handles = {submission.buffer, *filter(None, [submission.fence])}
         self.called: CalledInference | None = None
         request = inference = None
         _check(program)
@@ -123,6 +132,11 @@ class PreparedSubmission:
             self.record.image = ctypes.addressof(counts)
         self._kept = (array, buffer, fence, counts, request)
 
+    @property
+    def weight(self) -> int:
+        """What it counts of `MOST_OF_A_SESSION`."""
+        return _weight(self.program)
+
 
 class PreparedSubmissions:
     """The prepared submissions of one queue, by slot content, and the queue's record for the C++ part."""
@@ -135,8 +149,10 @@ class PreparedSubmissions:
         self.record.state = ctypes.addressof(self._state)
         self._queue = queue
         self._by_content: dict[bytes, PreparedSubmission] = {}
-        self._users: dict[int, set[bytes]] = {}  # contents by a handle that they use
-        self._called: dict[bytes, PreparedSubmission] = {}
+        self._of_program: dict[int, set[bytes]] = {}  # contents by the id of a program, which they keep alive
+        self._of_handle: dict[int, set[bytes]] = {}
+        self._programs: dict[int, set[int]] = {}  # ids by a handle that they use
+        self._called: dict[int, tuple[Inference, set[bytes]]] = {}  # by the id of the inference
         self._counted = 0  # for the session
         self._table = RecordTable(self.record)
         self._runs: dict[bytes, int] = {}  # before it was prepared; -1: ineligible
@@ -152,20 +168,19 @@ class PreparedSubmissions:
         runs = self._runs.get(content, 0)
         if runs < 0:
             return
-        if not runs and len(self._runs) >= _MOST_SEEN:
+        if not runs and len(self._runs) >= MOST_SEEN:
             # more than that in turn would otherwise drive out each other before their second run
             self._unseen += 1
-            if self._unseen < _MOST_UNSEEN:
+            if self._unseen % _REMEMBER_EVERY:
                 return
-            self._unseen = 0
-            self._runs.clear()
+            del self._runs[next(iter(self._runs))]
         self._runs[content] = runs + 1
-        if not runs:
+        if not runs or not self._queue.context.programs.holds(program):
             return
-        if self._is_full():
+        if not self._has_room(_weight(program)):
             # more of them in turn would each be prepared again, and driven out before their next use
             self._passed += 1
-            if self._passed % MOST_OF_A_QUEUE or not self._by_content:
+            if self._passed % _REPLACE_EVERY:
                 return
         inference = program.executions[0] if program.executions else None
         if inference is not None and not inference.has_c_model:
@@ -179,32 +194,35 @@ class PreparedSubmissions:
         except (Ineligible, CModelError, Refused):
             self._runs[content] = -1
             return
-        if self._is_full():
+        while self._by_content and not self._has_room(prepared.weight):
             self._drop(next(iter(self._by_content)))
-        del self._runs[content]
-        self._add(content, prepared)
+        if self._has_room(prepared.weight):
+            del self._runs[content]
+            self._add(content, prepared)
 
     def forget(self, handles: Iterable[int] | None = None) -> None:
         """Forget submissions that use one of these handles, or all."""
         self._runs.clear()
-        found: list[Collection[bytes]] = [self._by_content]
-        if handles is not None:
-            found = [self._users.get(handle, ()) for handle in handles]
-        for content in {content for contents in found for content in contents}:
-            self._drop(content)
+        if handles is None:
+            self._drop_all(self._by_content)
+            return
+        for handle in handles:
+            self._drop_all(self._of_handle.get(handle, ()))
+            for program in list(self._programs.get(handle, ())):
+                self._drop_all(self._of_program[program])
 
     def check(self) -> None:
         """Forget submissions whose program was evicted, or that C++ no longer calls."""
         programs = self._queue.context.programs
-        for content, prepared in list(self._called.items()):
-            if prepared.called is not None and not prepared.called.inference.can_be_called:
-                self._drop(content)
+        for inference, contents in list(self._called.values()):
+            if not inference.can_be_called:
+                self._drop_all(contents)
         if self._evictions == programs.evictions:
             return
         self._evictions = programs.evictions
-        for content, prepared in list(self._by_content.items()):
-            if not programs.holds(prepared.program):
-                self._drop(content)
+        for contents in list(self._of_program.values()):
+            if not programs.holds(self._by_content[next(iter(contents))].program):
+                self._drop_all(contents)
 
     def end(self) -> None:
         """Give up what was counted for the session. It is not used any more."""
@@ -214,37 +232,72 @@ class PreparedSubmissions:
         self._counted += more
         self._queue.context.share.prepared += more
 
-    def _is_full(self) -> bool:
-        used = self._queue.context.share.prepared
-        return len(self._by_content) >= MOST_OF_A_QUEUE or used >= MOST_OF_A_SESSION
+    def _has_room(self, weight: int) -> bool:
+        count, used = len(self._by_content), self._queue.context.share.prepared
+        if count >= MOST_OF_A_QUEUE:
+            return False
+        return used + weight <= MOST_OF_A_SESSION or (count < LEAST_OF_A_QUEUE and weight == 1)
 
     def _add(self, content: bytes, prepared: PreparedSubmission) -> None:
-        self._by_content[content] = prepared
-        self._table.add(content, prepared.record)
-        self._count(1)
+        queue, program = self._queue, prepared.program
+        if id(program) not in self._of_program:
+            for handle in program.uses:
+                _note(self._programs, handle, id(program))
+                queue.context.users.note(handle, queue.handle)
+        for handle in prepared.handles:
+            _note(self._of_handle, handle, content)
+            queue.context.users.note(handle, queue.handle)
         if prepared.called is not None:
-            self._called[content] = prepared
-        for handle in prepared.uses:
-            self._users.setdefault(handle, set()).add(content)
-            self._queue.context.users.note(handle, self._queue.handle)
+            inference = prepared.called.inference
+            self._called.setdefault(id(inference), (inference, set()))[1].add(content)
+        _note(self._of_program, id(program), content)
+        self._by_content[content] = prepared
+        self._count(prepared.weight)
+        self._table.add(content, prepared.record)  # last: what C++ finds is known
+
+    def _drop_all(self, contents: Iterable[bytes]) -> None:
+        for content in list(contents):
+            self._drop(content)
 
     def _drop(self, content: bytes) -> None:
         self._table.remove(content)
-        self._count(-1)
         prepared = self._by_content.pop(content)
-        self._called.pop(content, None)
-        for handle in prepared.uses:
-            users = self._users[handle]
-            users.discard(content)
-            if not users:
-                del self._users[handle]
+        self._count(-prepared.weight)
+        program = prepared.program
+        _remove(self._of_program, id(program), content)
+        if id(program) not in self._of_program:
+            for handle in program.uses:
+                _remove(self._programs, handle, id(program))
+        for handle in prepared.handles:
+            _remove(self._of_handle, handle, content)
+        if prepared.called is not None:
+            number = id(prepared.called.inference)
+            contents = self._called[number][1]
+            contents.discard(content)
+            if not contents:
+                del self._called[number]
+
+
+def _note(index: dict[int, set[_T]], key: int, value: _T) -> None:
+    index.setdefault(key, set()).add(value)
+
+
+def _remove(index: dict[int, set[_T]], key: int, value: _T) -> None:
+    values = index[key]
+    values.discard(value)
+    if not values:
+        del index[key]
+
+
+def _weight(program: Program) -> int:
+    return 1 + len(program.data) // _WEIGHED_BYTES
 
 
 def _check(program: Program) -> None:
     """Refuse a program that may not be known yet, of many steps, or on memory of other programs."""
     if not program.complete or len(program.steps) > MOST_STEPS or len(program.executions) > 1:
         raise Ineligible
-    if program.foreign:
+    if program.foreign or len(program.data) > _LONGEST:
         raise Ineligible
 
 

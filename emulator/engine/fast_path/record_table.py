@@ -45,5 +45,5 @@ class RecordTable:
         addresses = (ctypes.c_void_p * room)()
         for place in range(len(self._keys)):
             addresses[place] = self._addresses[place]
-        self._addresses = addresses
         self._queue.prepared = ctypes.addressof(addresses)
+        self._addresses = addresses  # the old ones are freed: C++ no longer finds them
