@@ -5,6 +5,7 @@ pytest -m soak tests/native/test_verification.py
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ from tests.native.conftest import RunProgram, finished
 from tests.support.waiting import wait_until
 
 DEADLINE_S = 1800.0
+_OF_VALGRIND = re.compile(r"--\d+-- ")
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,9 @@ def test_driver_is_clean(
     environment = {**library.environment(private_dir / "npu.sock", surroundings), **STRICT}
     command: list[str | Path] = [*watched.under, made, *words(program, digits)]
     done = finished(command, environment, deadline_s=DEADLINE_S)
-    assert done.stderr == ""
+    # valgrind itself reports calls that it does not know, such as `futex_waitv`: the driver manages without
+    found = [line for line in done.stderr.splitlines() if not _OF_VALGRIND.match(line)]
+    assert found == []
     wait_until(lambda: daemon.memory_used() == 0, what="the end of what the program had")
 
 
