@@ -20,8 +20,8 @@ from tests.support.daemon import Daemon
 _MB = 1 << 20
 _SLACK = 8 * _MB
 """Libraries and buffers, whatever the size of the model."""
-_TRIES = 4
-"""A thread releases the pages of weights; on a busy machine it may wait for a core meanwhile."""
+_TRIES = 16
+"""A thread releases the pages of weights; it may wait for a core meanwhile, once for four tries."""
 DEFERRED = {"NPU_DEFER_WEIGHTS_LOAD": True}
 _libc = ctypes.CDLL(None, use_errno=True)
 
