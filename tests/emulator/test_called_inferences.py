@@ -11,6 +11,7 @@ from softnpu.emulator.engine.queues.queue import EngineQueue
 from softnpu.emulator.interface import commands as cmd
 from softnpu.emulator.interface.commands import MemoryAt
 from softnpu.emulator.links import engine as link
+from softnpu.emulator.openvino.copies import CopyMaker
 from tests.support.fast_path import DATA, Rig
 
 pytestmark = pytest.mark.quick
@@ -27,7 +28,7 @@ def rig() -> Iterator[Rig]:
 
 
 def _called(run_called: Callable[[EngineQueue], bool]) -> SimpleNamespace:
-    return SimpleNamespace(can_be_called=True, run_called=run_called)
+    return SimpleNamespace(can_be_called=True, run_called=run_called, ask_c_model=lambda _: None)
 
 
 @pytest.mark.parametrize("answer", [True, False, None], ids=["done", "not done", "an exception"])
@@ -65,6 +66,20 @@ def test_a_called_inference_handles_no_message_and_is_cancelled_in_the_end(rig: 
     assert not rig.runner.is_cancelled()
     rig.runner._running.called_until_ns = 1
     assert rig.runner.is_cancelled()
+
+
+def test_an_inference_that_is_called_can_still_get_a_c_model(rig: Rig) -> None:
+    """It was not short in its first runs, on a busy machine, and never got one."""
+    session = rig.session()
+    rig.teach(session, _FILL)
+    inference = _called(lambda _: True)
+    asked: list[CopyMaker] = []
+    inference.ask_c_model = asked.append
+    called = rig.call_to(session, inference)
+    session.submit()
+    assert rig.call()
+    assert rig.overlap.copies in asked
+    del called
 
 
 def test_an_inference_that_must_not_be_called_any_more_is_forgotten(rig: Rig) -> None:

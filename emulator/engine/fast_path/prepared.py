@@ -212,10 +212,15 @@ class PreparedSubmissions:
                 self._drop_all(self._of_program[program])
 
     def check(self) -> None:
-        """Forget submissions whose program was evicted, or that C++ no longer calls."""
+        """Forget submissions whose program was evicted, or that C++ no longer calls.
+
+        Request a C model for those that it calls: one may be short only now, as on a machine that was busy.
+        """
         programs = self._queue.context.programs
         for inference, contents in list(self._called.values()):
-            if not inference.can_be_called:
+            if inference.can_be_called:
+                inference.ask_c_model(self._copies)
+            else:
                 self._drop_all(contents)
         if self._evictions == programs.evictions:
             return
