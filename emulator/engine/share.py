@@ -8,9 +8,8 @@ LEVELS = 4
 
 
 class Share:
-    """The account of one session: time on each level in ns, bytes of decoded programs and staging.
-
-    `prepared`: submissions prepared for the C++ part.
+    """The account of one session: time on each level in ns; bytes of decoded programs, of staging, of what is
+    prepared for the C++ part.
 
     `address`: that of the times, for the C++ part. `contexts`: contexts on this account. `decoding`:
     decodings in progress.
@@ -22,13 +21,13 @@ class Share:
         "contexts",
         "decoding",
         "kept_bytes",
-        "prepared",
+        "prepared_bytes",
         "spent_ns",
         "staging_bytes",
     )
 
     def __init__(self) -> None:
-        self.kept_bytes = self.staging_bytes = self.contexts = self.prepared = 0
+        self.kept_bytes = self.staging_bytes = self.contexts = self.prepared_bytes = 0
         self.decoding: set[object] = set()
         self._words = (ctypes.c_uint64 * LEVELS)()
         self.address = ctypes.addressof(self._words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -84,7 +85,7 @@ def test_records_that_are_added_and_removed_are_those_in_the_table() -> None:
 def test_submissions_of_many_fences_run_in_cpp_and_are_forgotten_with_what_they_use(rig: Rig) -> None:
     session, known = _taught(rig)
     _learn(session, known, range(200), 2)
-    assert len(known._by_content) == known.record.prepared_count == session.context.share.prepared == 201
+    assert len(known._by_content) == known.record.prepared_count == 201
     ticket = session.submit()
     assert rig.call()
     assert session.fence.is_signalled(ticket)
@@ -107,26 +108,41 @@ def test_submissions_are_forgotten_with_the_memory_of_their_commands(rig: Rig) -
 def test_a_queue_has_some_whatever_its_session_has_until_it_ends(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepared, "MOST_OF_A_SESSION", 2)
+    monkeypatch.setattr(prepared, "SESSION_BYTES", 2)
     monkeypatch.setattr(prepared, "LEAST_OF_A_QUEUE", 5)
     session, known = _taught(rig)
     _learn(session, known, range(20), 2)
-    assert len(known._by_content) == session.context.share.prepared == 5
+    assert len(known._by_content) == 5
+    assert session.context.share.prepared_bytes
     rig.queues.drop(session.queue)
-    assert not session.context.share.prepared
+    assert not session.context.share.prepared_bytes
 
 
-def test_long_programs_count_for_more_and_very_long_ones_are_not_prepared(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_very_long_programs_are_not_prepared(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     session, known = _taught(rig)
-    monkeypatch.setattr(prepared, "_WEIGHED_BYTES", 4)
-    _learn(session, known, range(1), 2)
-    (program,) = {each.program for each in known._by_content.values()}
-    assert session.context.share.prepared == 1 + 1 + len(program.data) // 4
     monkeypatch.setattr(prepared, "_LONGEST", 4)
-    _learn(session, known, range(1, 3), 2)
-    assert len(known._by_content) == 2
+    _learn(session, known, range(3), 2)
+    assert len(known._by_content) == 1
+
+
+def test_a_long_program_without_room_drives_out_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    session, known = _taught(rig)
+    _learn(session, known, range(10), 2)
+    before = session.context.share.prepared_bytes
+    (program,) = {each.program for each in known._by_content.values()}
+    assert before == 11 * (prepared._RECORD_BYTES + len(program.data))
+    monkeypatch.setattr(prepared, "SESSION_BYTES", before)
+    monkeypatch.setattr(prepared, "LEAST_OF_A_QUEUE", 0)
+    fill = cmd.encode_command(cmd.Fill(MemoryAt(DATA, 0), 64, b"\7"))
+    longer = replace(program, data=cmd.encode_buffer([fill, *[cmd.encode_command(cmd.Barrier())] * 8]))
+    session.context.programs.add(COMMANDS, 1024, longer)
+    _learn(session, known, range(20, 23), 200, longer)
+    assert len(known._by_content) == 11
+    assert session.context.share.prepared_bytes == before
+    assert -1 not in known._runs.values()  # they had no room, and were not ineligible
+    _learn(session, known, range(20, 23), 200, program)  # of the same length: takes the place of the oldest
+    assert {each.program for each in known._by_content.values()} == {program}
+    assert len(known._by_content) == 11
 
 
 def test_a_program_that_is_not_cached_is_not_kept_for_its_submissions(rig: Rig) -> None:
@@ -160,11 +176,13 @@ def _learn(
     for number in fences:
         for _ in range(times):
             session.ring.fill(1, COMMANDS, session._size, FENCE, 128 + 8 * number, 1)
-            known.learn(Submission(*session.queue.copy_slot(1)), program)
+            submission = Submission(*session.queue.copy_slot(1))
+            if submission.content not in known:
+                known.learn(submission, program)
 
 
 def _check_empty(session: Session, known: PreparedSubmissions) -> None:
     indexes = (known._by_content, known._of_program, known._of_handle, known._programs, known._called)
     assert not any(indexes)
-    assert not session.context.share.prepared
+    assert not session.context.share.prepared_bytes
     assert not known.record.prepared_count

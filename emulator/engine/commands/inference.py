@@ -38,10 +38,6 @@ _MAX_ARGUMENTS = 32  # an inference with more never overlaps others
 _USUALLY_CALLED_NS, _MOST_CALLED_NS = 20_000_000, 500_000_000  # the second on a busy machine
 
 
-def _none() -> None:
-    return None
-
-
 def check_loaded(image: EngineImage) -> Pause | None:
     """Return None if an image can run, else `LOADING`; refuse one that failed to load."""
     if image.info is not None:
@@ -82,7 +78,7 @@ class Inference:
         self._traffic = (0, 0)
         self._bound: Binding | None = None
         self._concurrent: ConcurrentRun | None = None
-        self._c_model_request: Callable[[], CModelRequest | None] = _none
+        self._c_model_request: weakref.ref[CModelRequest] | None = None
         self.time_ns = 0
         self._profile: Bytes | None = self._profile_memory()
         if self._image.loaded is not None:
@@ -215,7 +211,7 @@ class Inference:
             c_model_maker.ask(maker, image, bound.views)
 
     def c_model_request(self) -> CModelRequest:
-        """Return the request of the C model, bound to its memory; one for all that use it at a time.
+        """Return the C model's request on this inference's memory, one for all its prepared submissions.
 
         Raises `CModelError`.
         """
@@ -223,7 +219,7 @@ class Inference:
         c_model = None if image is None else image.c_model
         if c_model is None or bound is None or not self._is_plain(bound):
             raise CModelError("it is no plain inference of an image with a C model")
-        request = self._c_model_request()
+        request = None if self._c_model_request is None else self._c_model_request()
         if request is None or not request.is_of(c_model):
             request = c_model.request(bound.views)
             self._c_model_request = weakref.ref(request)

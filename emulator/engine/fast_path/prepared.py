@@ -34,11 +34,12 @@ MOST_STEPS: Final = 16
 MOST_BYTES: Final = 1 << 20
 """Maximum bytes of copies and fills in one list: no other queue runs meanwhile."""
 MOST_OF_A_QUEUE: Final = 1024
-MOST_OF_A_SESSION: Final = 8 * MOST_OF_A_QUEUE
-"""By weight: each takes 2 KiB, and the data of its program, which may be kept for it alone."""
+SESSION_BYTES: Final = 16 * 1024 * 1024
+"""Of all that a session has prepared: some 8000 submissions."""
 LEAST_OF_A_QUEUE: Final = 64
-"""What a queue may have whatever others of its session have, of short programs."""
-_WEIGHED_BYTES: Final = 2048
+"""So many of short programs a queue may have, whatever the others of its session have."""
+_RECORD_BYTES: Final = 2048  # of one, beside the data of its program, which may be kept for it alone
+_SHORT_BYTES: Final = 4096
 _LONGEST: Final = 128 * 1024
 _REPLACE_EVERY: Final = 64  # of those for which there is no room
 _RUNS: Final = 4  # of an inference before a request of its own is worthwhile
@@ -132,11 +133,6 @@ class PreparedSubmission:
             self.record.image = ctypes.addressof(counts)
         self._kept = (array, buffer, fence, counts, request)
 
-    @property
-    def weight(self) -> int:
-        """What it counts of `MOST_OF_A_SESSION`."""
-        return _weight(self.program)
-
 
 class PreparedSubmissions:
     """The prepared submissions of one queue, by slot content, and the queue's record for the C++ part."""
@@ -153,7 +149,7 @@ class PreparedSubmissions:
         self._of_handle: dict[int, set[bytes]] = {}
         self._programs: dict[int, set[int]] = {}  # ids by a handle that they use
         self._called: dict[int, tuple[Inference, set[bytes]]] = {}  # by the id of the inference
-        self._counted = 0  # for the session
+        self._counted = 0  # bytes, for the session
         self._table = RecordTable(self.record)
         self._runs: dict[bytes, int] = {}  # before it was prepared; -1: ineligible
         self._passed = self._unseen = 0  # while there was no room
@@ -177,10 +173,12 @@ class PreparedSubmissions:
         self._runs[content] = runs + 1
         if not runs or not self._queue.context.programs.holds(program):
             return
-        if not self._has_room(_weight(program)):
+        replaced = None
+        if not self._has_room(program):
             # more of them in turn would each be prepared again, and driven out before their next use
             self._passed += 1
-            if self._passed % _REPLACE_EVERY:
+            replaced = next(iter(self._by_content), None)
+            if self._passed % _REPLACE_EVERY or replaced is None or not self._has_room(program, replaced):
                 return
         inference = program.executions[0] if program.executions else None
         if inference is not None and not inference.has_c_model:
@@ -194,11 +192,10 @@ class PreparedSubmissions:
         except (Ineligible, CModelError, Refused):
             self._runs[content] = -1
             return
-        while self._by_content and not self._has_room(prepared.weight):
-            self._drop(next(iter(self._by_content)))
-        if self._has_room(prepared.weight):
-            del self._runs[content]
-            self._add(content, prepared)
+        if replaced is not None:
+            self._drop(replaced)
+        del self._runs[content]
+        self._add(content, prepared)
 
     def forget(self, handles: Iterable[int] | None = None) -> None:
         """Forget submissions that use one of these handles, or all."""
@@ -235,13 +232,18 @@ class PreparedSubmissions:
 
     def _count(self, more: int) -> None:
         self._counted += more
-        self._queue.context.share.prepared += more
+        self._queue.context.share.prepared_bytes += more
 
-    def _has_room(self, weight: int) -> bool:
-        count, used = len(self._by_content), self._queue.context.share.prepared
+    def _has_room(self, program: Program, without: bytes | None = None) -> bool:
+        """Whether one of this program has room, if the one of content `without` is dropped."""
+        count, size = len(self._by_content), _size(program)
+        used = self._queue.context.share.prepared_bytes
+        if without is not None:
+            count -= 1
+            used -= _size(self._by_content[without].program)
         if count >= MOST_OF_A_QUEUE:
             return False
-        return used + weight <= MOST_OF_A_SESSION or (count < LEAST_OF_A_QUEUE and weight == 1)
+        return used + size <= SESSION_BYTES or (count < LEAST_OF_A_QUEUE and size <= _SHORT_BYTES)
 
     def _add(self, content: bytes, prepared: PreparedSubmission) -> None:
         queue, program = self._queue, prepared.program
@@ -257,7 +259,7 @@ class PreparedSubmissions:
             self._called.setdefault(id(inference), (inference, set()))[1].add(content)
         _note(self._of_program, id(program), content)
         self._by_content[content] = prepared
-        self._count(prepared.weight)
+        self._count(_size(program))
         self._table.add(content, prepared.record)  # last: what C++ finds is known
 
     def _drop_all(self, contents: Iterable[bytes]) -> None:
@@ -267,8 +269,8 @@ class PreparedSubmissions:
     def _drop(self, content: bytes) -> None:
         self._table.remove(content)
         prepared = self._by_content.pop(content)
-        self._count(-prepared.weight)
         program = prepared.program
+        self._count(-_size(program))
         _remove(self._of_program, id(program), content)
         if id(program) not in self._of_program:
             for handle in program.uses:
@@ -294,8 +296,9 @@ def _remove(index: dict[int, set[_T]], key: int, value: _T) -> None:
         del index[key]
 
 
-def _weight(program: Program) -> int:
-    return 1 + len(program.data) // _WEIGHED_BYTES
+def _size(program: Program) -> int:
+    """Estimate the bytes that a prepared submission of a program takes."""
+    return _RECORD_BYTES + len(program.data)
 
 
 def _check(program: Program) -> None:
