@@ -1,7 +1,8 @@
 """Where a run was measured: its cores, and the busy processes beside it.
 
 `taskset -c 0 softnpu bench ...` measures on one core. `--load 4` keeps four processes busy, as other programs
-do: they hash more memory than a core caches. Both sides of every ratio meet the same conditions.
+do: they hash more memory than a core caches, each in a session of its own, as the daemon is in. Both sides of
+every ratio meet the same conditions.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ def conditions(busy: int = 0) -> Iterator[Conditions]:
     """Keep this many processes busy in the block, on the cores of this one."""
     with ExitStack() as stack:
         workers = [
-            stack.enter_context(Worker("busy process", "conditions:prepare", BusyStart()))
+            stack.enter_context(Worker("busy process", "conditions:prepare", BusyStart(), apart=True))
             for _ in range(busy)
         ]
         for worker in workers:

@@ -30,7 +30,7 @@ _WARM_UPS: Final = 8
 
 
 def measure_count(sizes: Sequence[int]) -> Iterator[Point]:
-    """Yield the cost of compiling and loading one more 64 KiB model, an inference of each, and memory.
+    """Yield the cost of compiling and loading one more 64 KiB model, of a prepared inference, and memory.
 
     Each size continues from the previous one: the cost of a model is that of the last ones.
     """
@@ -63,11 +63,10 @@ def _loaded(
         yield Point("compiled and loaded", size, (time.perf_counter() - begin) / new * 1e3, "ms")
         while len(host) < size:
             host.append(_on_host(paths[len(host)]))
-        for side in (loaded, host, loaded):
-            for _ in range(_WARM_UPS):
-                for request in side:
-                    request.run()
-            wait_for_rest(daemon)  # the engine prepares what runs often
+        _warm_up(loaded)
+        wait_for_rest(daemon)  # C models are made meanwhile
+        _warm_up(loaded)
+        _warm_up(host)
         sides = {"device": partial(_in_turn, loaded), "host": partial(_in_turn, host)}
         times = interleave(sides, _TURNS)
         yield Point("inference", size, median(times["device"]) * 1e6, "us")
@@ -79,6 +78,12 @@ def _on_host(path: Path) -> Request:
     model = ov.Core().read_model(path)
     config = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
     return HostRequest(compile_on_host(model, config), random_inputs(model.inputs))
+
+
+def _warm_up(loaded: Sequence[Request]) -> None:
+    for _ in range(_WARM_UPS):
+        for request in loaded:
+            request.run()
 
 
 def _in_turn(loaded: Sequence[Request]) -> float:

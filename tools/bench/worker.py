@@ -30,10 +30,19 @@ _END_S: Final = 60.0
 
 
 class Worker:
-    """One worker process, which dies with its parent. `function` is `MODULE:FUNCTION` below `tools.bench`."""
+    """One worker process, which dies with its parent. `function` is `MODULE:FUNCTION` below `tools.bench`.
+
+    `apart`: in a session of its own. The kernel shares cores between sessions first (`sched_autogroup`).
+    """
 
     def __init__(
-        self, name: str, function: str, start: msgspec.Struct, environment: Mapping[str, str] | None = None
+        self,
+        name: str,
+        function: str,
+        start: msgspec.Struct,
+        environment: Mapping[str, str] | None = None,
+        *,
+        apart: bool = False,
     ) -> None:
         import subprocess  # here: the memory of workers is measured, and they start nothing
 
@@ -45,7 +54,8 @@ class Worker:
             env={**(os.environ if environment is None else environment), "CI": "true"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            process_group=0,  # Ctrl-C is for the caller, which ends it
+            process_group=None if apart else 0,  # Ctrl-C is for the caller, which ends it
+            start_new_session=apart,
         )
         self.pid = self._process.pid
 
