@@ -21,7 +21,7 @@ _MB = 1 << 20
 _SLACK = 8 * _MB
 """Libraries and buffers, whatever the size of the model."""
 _TRIES = 16
-"""A thread releases the pages of weights; it may wait for a core meanwhile, once for four tries."""
+"""A thread releases the pages of weights, and may wait for a core: once it did in four tries of four."""
 DEFERRED = {"NPU_DEFER_WEIGHTS_LOAD": True}
 _libc = ctypes.CDLL(None, use_errno=True)
 
