@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 #include <sched.h>
+#include <time.h>
 
 #include <algorithm>
 #include <atomic>
@@ -16,9 +17,13 @@ namespace {
 
 constexpr int AFTER = 64;  // short inferences
 constexpr uint64_t SHORT_NS = 60000;
+// Whether an image is slower without workers: by most of so many inferences. It has them for the next `WITH`.
+constexpr int SEEN = 16, WITH = 4096;
 // Each loop over the parts leaves 128 bytes in the mailbox of every worker, until that takes part in one of
-// the same image again: so many inferences without them, and what one with them takes off.
-constexpr int MAIL = 512, LEAST_MAIL = 64, EMPTIED = 16;
+// the same image again: so many inferences without them of all images, at least so many of one.
+constexpr int MAIL = 8192, MAIL_OF_ONE = 512, LEAST_MAIL = 64;
+// CPU time in which a worker reads its mail of an image: for 1 ms of it, it may still look for other work.
+constexpr uint64_t READ_NS = 3000000;
 constexpr int INTERFACE = 12;  // of oneTBB, in which what follows is the same
 constexpr int ALLOWED = 0;     // global_control::max_allowed_parallelism
 
@@ -51,18 +56,26 @@ struct Hold final : Task {
     }
 };
 
-// How long the last inferences of an image took on average, with the workers and without.
+// The inferences of an image: mean time of the last ones with the workers, and how many were slower without.
 struct Image {
     int mail = 0;
-    uint64_t helped_ns = 0, alone_ns = 0;
+    uint64_t helped_ns = 0;
+    int alone = 0, slower = 0, with = 0, reading = 0;
 
-    bool is_short() const { return helped_ns < SHORT_NS && alone_ns <= helped_ns + helped_ns / 4; }
+    bool is_short() const { return helped_ns != 0 && helped_ns < SHORT_NS && with == 0; }
 
-    void count(bool is_alone, uint64_t ns) {
-        uint64_t& mean = is_alone ? alone_ns : helped_ns;
-        // bounded: one that has lost its core for a while says nothing
-        mean = mean == 0 ? ns : mean - mean / 8 + std::min(ns, 2 * mean) / 8;
-        if (!is_alone) alone_ns -= alone_ns / 64;  // so it is tried again after some
+    void count(bool is_alone, uint64_t ns, uint64_t others) {
+        // one that has lost its core for a while says nothing
+        if (!is_alone) {
+            helped_ns = helped_ns == 0 ? ns : helped_ns - helped_ns / 8 + std::min(ns, 2 * helped_ns) / 8;
+            with -= with > 0;
+            return;
+        }
+        ++mail;
+        slower += ns > helped_ns + helped_ns / others;  // a core of theirs is one for the client
+        if (++alone < SEEN) return;
+        if (slower > SEEN / 2) with = WITH;
+        alone = slower = 0;
     }
 };
 
@@ -80,21 +93,25 @@ public:
             find(tbb, "_ZN3tbb6detail2r17destroyERNS0_2d114global_controlE", destroy_) &&
             find(tbb, "_ZN3tbb6detail2r17enqueueERNS0_2d14taskEPNS2_15task_arena_baseE", enqueue_);
         if (!found || version() / 1000 != INTERFACE) return;
-        const int others = static_cast<int>(allowed(ALLOWED)) - 1;
-        if (others > 0) most_ = std::max(MAIL / others, LEAST_MAIL);
+        others_ = static_cast<int>(allowed(ALLOWED)) - 1;
     }
 
     void begins(const void* image) {
-        if (asleep_ && images_[image].mail >= most_) wake();
+        if (!asleep_) return;
+        Image& found = images_[image];
+        if (found.mail < most()) return;
+        wake();
+        ++reading_;
+        read_ns_ = others_ns();
     }
 
     void ran(const void* image, uint64_t ns) {
-        if (!most_) return;
+        if (others_ <= 0) return;
         Image& found = images_[image];
-        found.mail = asleep_ ? found.mail + 1 : std::max(found.mail - EMPTIED, 0);
-        found.count(asleep_, ns);
+        found.count(asleep_, ns, others_);
         if (!found.is_short()) return wake();
-        if (asleep_ || ++count_ < AFTER) return;
+        if (asleep_) return;
+        if (read_ns_ ? !has_read(found) : ++count_ < AFTER) return;
         const std::lock_guard<std::mutex> lock(mutex_);
         count_ = 0;
         if (taken_ == 0 && hold_.ended.load()) put_to_sleep();
@@ -123,6 +140,37 @@ private:
     static bool find(void* library, const char* name, Function*& function) {
         function = reinterpret_cast<Function*>(dlsym(library, name));
         return function != nullptr;
+    }
+
+    // Inferences of one image without the workers.
+    int most() const {
+        return std::max(std::max(MAIL / static_cast<int>(images_.size()), MAIL_OF_ONE) / others_, LEAST_MAIL);
+    }
+
+    // Whether the workers have read all mail since they were woken for it: beside busy processes they may run
+    // late. Without CPU time of theirs nothing keeps the mail from growing, as in OpenVINO alone.
+    bool has_read(Image& image) {
+        if (!read_ns_) return true;
+        if (image.reading != reading_) {
+            image.reading = reading_;
+            image.mail = 0;
+            read_ns_ += READ_NS * others_;
+        }
+        if (others_ns() < read_ns_) return false;
+        read_ns_ = 0;
+        return true;
+    }
+
+    // CPU time of all other threads.
+    static uint64_t others_ns() {
+        const uint64_t own = cpu_ns(CLOCK_THREAD_CPUTIME_ID);  // first: it is never more than all
+        return cpu_ns(CLOCK_PROCESS_CPUTIME_ID) - own;
+    }
+
+    static uint64_t cpu_ns(clockid_t clock) {
+        timespec time{};
+        clock_gettime(clock, &time);
+        return static_cast<uint64_t>(time.tv_sec) * 1000000000 + static_cast<uint64_t>(time.tv_nsec);
     }
 
     // oneTBB 2021.11 to 2021.13 lets a worker that it no longer needs spin, if no thread is allowed beside
@@ -154,9 +202,12 @@ private:
     }
 
     std::mutex mutex_;
-    int count_ = 0;  // short inferences in a row, of the engine's thread
-    int most_ = 0;   // of an image without the workers; 0: they are never put to sleep
-    std::unordered_map<const void*, Image> images_;  // for the engine's thread
+    // For the engine's thread: short inferences in a row, how often the workers were woken for their mail,
+    // and CPU time of others at which that is read (0: it is).
+    int count_ = 0, reading_ = 0;
+    uint64_t read_ns_ = 0;
+    std::unordered_map<const void*, Image> images_;
+    int others_ = 0;  // 0: they are never put to sleep
     int taken_ = 0;
     std::atomic<bool> asleep_{false};
     Hold hold_;

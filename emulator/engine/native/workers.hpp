@@ -12,7 +12,7 @@
 namespace softnpu::engine::workers {
 
 // To be called before and after inferences of one image, each of which took `ns`. After some short ones in a
-// row, no slower without the workers, these sleep; an image that has often run so wakes them.
+// row, not much slower without the workers, these sleep; an image that has often run so wakes them.
 void begins(const void* image);
 void ran(const void* image, uint64_t ns);
 // Lets the workers work again: anything else may run after that.
