@@ -27,6 +27,7 @@ AFTER, MAIL, MAIL_OF_ONE, SEEN, WITH = 64, 8192, 512, 16, 4096  # as in workers.
 _SHORT_NS, _LONG_NS = 20_000, 70_000
 _LOOKS = 50
 _MANY = 40_000
+_BUSY = "import time; end = time.monotonic() + 240\nwhile time.monotonic() < end: pass"
 _OTHERS = len(os.sched_getaffinity(0)) - 1
 _DEADLINE_S = 30.0
 
@@ -56,15 +57,23 @@ class Workers:
 
         Those that still have mail need CPU time before: a thread takes it in their place.
         """
+        done = threading.Event()
+
+        def compute() -> None:
+            while not done.is_set():
+                pass
 
         def sleeps() -> bool:
             self.ran(1, image=image)
             return self.asleep
 
-        computing = threading.Thread(target=lambda: sum(range(_OTHERS << 20)))
+        computing = threading.Thread(target=compute)
         computing.start()
-        _until(sleeps)
-        computing.join()
+        try:
+            _until(sleeps)
+        finally:
+            done.set()
+            computing.join()
 
     def wake(self) -> None:
         self._library.softnpu_workers_wake()
@@ -81,6 +90,7 @@ def tbb() -> Iterator[Workers]:
     library = native_library.library()
     assert library is not None
     found = Workers(library)
+    found.put_to_sleep()  # without mail left
     found.wake()
     yield found
     found.wake()
@@ -160,7 +170,7 @@ def test_mail_of_sleeping_workers_does_not_grow_beside_busy_threads(
     request = c_model.request(memory_of(image, []))
     with ExitStack() as stack:
         for _ in range(4):
-            busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            busy = stack.enter_context(subprocess.Popen([sys.executable, "-c", _BUSY]))
             stack.callback(busy.kill)
         tbb.put_to_sleep(image=8)
         before = _resident()

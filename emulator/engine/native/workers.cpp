@@ -22,8 +22,10 @@ constexpr int SEEN = 16, WITH = 4096;
 // Each loop over the parts leaves 128 bytes in the mailbox of every worker, until that takes part in one of
 // the same image again: so many inferences without them of all images, at least so many of one.
 constexpr int MAIL = 8192, MAIL_OF_ONE = 512, LEAST_MAIL = 64;
-// CPU time in which a worker reads its mail of an image: for 1 ms of it, it may still look for other work.
-constexpr uint64_t READ_NS = 3000000;
+// CPU time, during inferences, in which a worker reads its mail of an image: for 1 ms of it, it may still
+// look for other work. A reading ends after `MOST_READ` inferences, as there may be no worker.
+constexpr int64_t READ_NS = 3000000;
+constexpr int MOST_READ = 16384;
 constexpr int INTERFACE = 12;  // of oneTBB, in which what follows is the same
 constexpr int ALLOWED = 0;     // global_control::max_allowed_parallelism
 
@@ -71,8 +73,8 @@ struct Image {
             with -= with > 0;
             return;
         }
-        ++mail;
-        slower += ns > helped_ns + helped_ns / others;  // a core of theirs is one for the client
+        // a core of theirs is one for the client
+        slower += ns > helped_ns + std::max(helped_ns / others, helped_ns / 8);
         if (++alone < SEEN) return;
         if (slower > SEEN / 2) with = WITH;
         alone = slower = 0;
@@ -97,12 +99,13 @@ public:
     }
 
     void begins(const void* image) {
-        if (!asleep_) return;
-        Image& found = images_[image];
-        if (found.mail < most()) return;
-        wake();
-        ++reading_;
-        read_ns_ = others_ns();
+        if (asleep_ && has_mail(image)) {
+            wake();
+            ++reading_;
+            left_ns_ = 0;
+            left_ = MOST_READ;
+        }
+        if (left_) begun_ns_ = others_ns();
     }
 
     void ran(const void* image, uint64_t ns) {
@@ -110,11 +113,15 @@ public:
         Image& found = images_[image];
         found.count(asleep_, ns, others_);
         if (!found.is_short()) return wake();
-        if (asleep_) return;
-        if (read_ns_ ? !has_read(found) : ++count_ < AFTER) return;
+        if (asleep_) {
+            mailed_ += found.mail++ == 0;
+            return;
+        }
+        const bool has_read = read(found);
+        if (++count_ < AFTER || !has_read) return;
         const std::lock_guard<std::mutex> lock(mutex_);
         count_ = 0;
-        if (taken_ == 0 && hold_.ended.load()) put_to_sleep();
+        if (taken_.load() == 0 && hold_.ended.load()) put_to_sleep();
     }
 
     void wake() {
@@ -142,23 +149,24 @@ private:
         return function != nullptr;
     }
 
-    // Inferences of one image without the workers.
-    int most() const {
-        return std::max(std::max(MAIL / static_cast<int>(images_.size()), MAIL_OF_ONE) / others_, LEAST_MAIL);
+    bool has_mail(const void* image) {
+        const int most = std::max(MAIL / std::max(mailed_, 1), MAIL_OF_ONE) / others_;
+        return images_[image].mail >= std::max(most, LEAST_MAIL);
     }
 
-    // Whether the workers have read all mail since they were woken for it: beside busy processes they may run
-    // late. Without CPU time of theirs nothing keeps the mail from growing, as in OpenVINO alone.
-    bool has_read(Image& image) {
-        if (!read_ns_) return true;
+    // Count an inference with the workers, which may have been woken for mail; return whether that is read.
+    // Beside busy processes they may get no core for long.
+    bool read(Image& image) {
+        if (!left_) return true;
         if (image.reading != reading_) {
             image.reading = reading_;
+            mailed_ -= image.mail > 0;
             image.mail = 0;
-            read_ns_ += READ_NS * others_;
+            left_ns_ += READ_NS * others_;
         }
-        if (others_ns() < read_ns_) return false;
-        read_ns_ = 0;
-        return true;
+        if (taken_.load() == 0) left_ns_ -= static_cast<int64_t>(others_ns() - begun_ns_);
+        left_ = left_ns_ > 0 ? left_ - 1 : 0;
+        return !left_;
     }
 
     // CPU time of all other threads.
@@ -202,13 +210,14 @@ private:
     }
 
     std::mutex mutex_;
-    // For the engine's thread: short inferences in a row, how often the workers were woken for their mail,
-    // and CPU time of others at which that is read (0: it is).
-    int count_ = 0, reading_ = 0;
-    uint64_t read_ns_ = 0;
+    // For the engine's thread: short inferences in a row; images with mail; how often the workers were woken
+    // for it, and the inferences and CPU time of others that are left until it is read.
+    int count_ = 0, mailed_ = 0, reading_ = 0, left_ = 0;
+    int64_t left_ns_ = 0;
+    uint64_t begun_ns_ = 0;
     std::unordered_map<const void*, Image> images_;
     int others_ = 0;  // 0: they are never put to sleep
-    int taken_ = 0;
+    std::atomic<int> taken_{0};
     std::atomic<bool> asleep_{false};
     Hold hold_;
     Control control_;

@@ -12,7 +12,8 @@
 namespace softnpu::engine::workers {
 
 // To be called before and after inferences of one image, each of which took `ns`. After some short ones in a
-// row, not much slower without the workers, these sleep; an image that has often run so wakes them.
+// row, not slower without the workers by more than the part of one, these sleep; an image that has often run
+// so wakes them.
 void begins(const void* image);
 void ran(const void* image, uint64_t ns);
 // Lets the workers work again: anything else may run after that.
