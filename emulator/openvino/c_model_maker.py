@@ -33,9 +33,12 @@ def ask(maker: copies.CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> 
     `views`: the memory of a client's inference, whose inputs are used for the verification.
     """
     image.c_model_asked = True
-    interface = openvino()
-    if interface is not None and may_have_one(image):
-        maker.ask(partial(_make, interface, image), image, views)
+    try:
+        interface = openvino()
+        if interface is not None and may_have_one(image):
+            maker.ask(partial(_make, interface, image), image, views)
+    except (RuntimeError, MemoryError) as error:  # of OpenVINO, which is asked about the image
+        log.warning("'%s' runs through Python: %s", image.meta.name, openvino_errors.reason(error))
 
 
 def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:

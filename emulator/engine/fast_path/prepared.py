@@ -35,7 +35,7 @@ MOST_BYTES: Final = 1 << 20
 """Maximum bytes of copies and fills in one list: no other queue runs meanwhile."""
 MOST_OF_A_QUEUE: Final = 1024
 SESSION_BYTES: Final = 16 * 1024 * 1024
-"""Of all that a session has prepared: some 8000 submissions."""
+"""Of all that a session has prepared, beside `LEAST_OF_A_QUEUE`: some 8000 submissions."""
 LEAST_OF_A_QUEUE: Final = 64
 """So many of short programs a queue may have, whatever the others of its session have."""
 _RECORD_BYTES: Final = 2048  # of one, beside the data of its program, which may be kept for it alone
