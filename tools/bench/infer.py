@@ -22,7 +22,14 @@ from softnpu.tools.bench.requests import (
     run_in_turn,
 )
 from softnpu.tools.bench.result import Measurement, absolute, compared
-from softnpu.tools.bench.rounds import Round, interleave, median, percentile, split
+from softnpu.tools.bench.rounds import (
+    REST_AFTER_OPENVINO_S,
+    Round,
+    interleave,
+    median,
+    percentile,
+    split,
+)
 from softnpu.tools.shared.private_daemon import private_session
 
 BENCH = "infer"
@@ -30,8 +37,6 @@ TARGET_IN_F16 = 1 / 1.5
 IN_FLIGHT = 3
 _PEER = "OpenVINO CPU"
 _ROUND_S = 0.08
-_REST_S = 0.1
-"""Before each turn: OpenVINO's threads in this process look for work for up to 50 ms after an inference."""
 _WARM_UP = 5
 
 
@@ -86,7 +91,7 @@ def _one_at_a_time(
         "device": partial(_timed_each, device, each, latencies["device"]),
         "host": partial(_timed_each, host, each, latencies["host"]),
     }
-    times = interleave(sides, rounds, _REST_S)
+    times = interleave(sides, rounds, REST_AFTER_OPENVINO_S)
     mine, peer = (each / median(times[side]) for side in ("device", "host"))
     yield compared(BENCH, f"{name}: throughput", "1/s", mine, _PEER, peer, at_least=target)
     for metric, percent in (("median", 50), ("p90", 90)):
@@ -102,7 +107,7 @@ def _in_flight(
         "device": partial(_timed_all, device, each),
         "host": partial(_timed_all, host, each),
     }
-    times = interleave(sides, rounds, _REST_S)
+    times = interleave(sides, rounds, REST_AFTER_OPENVINO_S)
     mine, peer = (each / median(times[side]) for side in ("device", "host"))
     yield compared(BENCH, f"{name}: throughput, {IN_FLIGHT} in flight", "1/s", mine, _PEER, peer)
 

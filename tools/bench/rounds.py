@@ -17,9 +17,10 @@ S = TypeVar("S", bound=Hashable)
 Round = Callable[[], float]
 """One turn of one side; returns its figure, in seconds."""
 
-# Idle workers of OpenVINO's thread pool and a spinning engine go to sleep within this time, so the active
-# side has the cores to itself.
+# A spinning engine goes to sleep within this time.
 REST_S = 0.002
+# OpenVINO's threads in this process look for work for up to 50 ms after an inference.
+REST_AFTER_OPENVINO_S = 0.1
 
 
 def interleave(sides: Mapping[S, Round], rounds: int, rest_s: float = REST_S) -> dict[S, list[float]]:

@@ -17,7 +17,7 @@ from softnpu.tools.bench import large_model
 from softnpu.tools.bench.load import variable, wait_for_rest
 from softnpu.tools.bench.memory import total
 from softnpu.tools.bench.requests import HostRequest, Request, compile_on_host, random_inputs
-from softnpu.tools.bench.rounds import interleave, median
+from softnpu.tools.bench.rounds import REST_AFTER_OPENVINO_S, interleave, median
 from softnpu.tools.bench.scale_client import prepare
 from softnpu.tools.bench.scale_point import Point
 from softnpu.tools.bench.weights import Compilations, Kind
@@ -68,7 +68,7 @@ def _loaded(
         _warm_up(loaded)
         _warm_up(host)
         sides = {"device": partial(_in_turn, loaded), "host": partial(_in_turn, host)}
-        times = interleave(sides, _TURNS)
+        times = interleave(sides, _TURNS, REST_AFTER_OPENVINO_S)
         yield Point("inference", size, median(times["device"]) * 1e6, "us")
         yield Point("inference, OpenVINO CPU", size, median(times["host"]) * 1e6, "us", judged=False)
         yield Point("memory", size, (total(driver.daemon_pid, ()) - before) / size / (1 << 20), "MiB")

@@ -40,8 +40,8 @@ def steps(big: bool) -> list[Step]:
         Step(
             "tokens", 15, lambda: tokens.run(language_model.LAYERS, language_model.WIDTH, 32, 7), native=True
         ),
-        Step("infer", 6, lambda: infer.run(_model(DIGITS), 20000, 0, "f32")),
-        Step("infer", 14, lambda: infer.run(_model(DEFAULT_MODEL), 300, 0, "f32")),
+        Step("infer", 15, lambda: infer.run(_model(DIGITS), 20000, 0, "f32")),
+        Step("infer", 31, lambda: infer.run(_model(DEFAULT_MODEL), 300, 0, "f32")),
         Step("clients", 21, lambda: clients.run(_model(DIGITS), 8, 5, 1.0, "f32")),
         Step("clients", 24, lambda: clients.run(_model(DEFAULT_MODEL), 8, 5, 1.0, "f32")),
         Step("load", 75, lambda: load.run(_model(DEFAULT_MODEL), 2)),
