@@ -125,7 +125,9 @@ def test_very_long_programs_are_not_prepared(rig: Rig, monkeypatch: pytest.Monke
     assert len(known._by_content) == 1
 
 
-def test_a_long_program_without_room_drives_out_nothing(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_program_replaces_as_many_as_make_room_and_none_where_few_do_not(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
     session, known = _taught(rig)
     _learn(session, known, range(10), 2)
     before = session.context.share.prepared_bytes
@@ -136,13 +138,19 @@ def test_a_long_program_without_room_drives_out_nothing(rig: Rig, monkeypatch: p
     fill = cmd.encode_command(cmd.Fill(MemoryAt(DATA, 0), 64, b"\7"))
     longer = replace(program, data=cmd.encode_buffer([fill, *[cmd.encode_command(cmd.Barrier())] * 8]))
     session.context.programs.add(COMMANDS, 1024, longer)
-    _learn(session, known, range(20, 23), 200, longer)
+    with monkeypatch.context() as patch:
+        patch.setattr(prepared, "_MOST_REPLACED", 1)
+        _learn(session, known, range(20, 23), 200, longer)
     assert len(known._by_content) == 11
     assert session.context.share.prepared_bytes == before
     assert -1 not in known._runs.values()  # they had no room, and were not ineligible
-    _learn(session, known, range(20, 23), 200, program)  # of the same length: takes the place of the oldest
+    _learn(session, known, range(30, 31), 200, program)  # of the same length: takes the place of the oldest
     assert {each.program for each in known._by_content.values()} == {program}
     assert len(known._by_content) == 11
+    _learn(session, known, range(40, 41), 200, longer)
+    assert {each.program for each in known._by_content.values()} == {program, longer}
+    assert len(known._by_content) == 10
+    assert session.context.share.prepared_bytes <= before
 
 
 def test_a_program_that_is_not_cached_is_not_kept_for_its_submissions(rig: Rig) -> None:

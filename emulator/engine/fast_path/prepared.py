@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Final, TypeVar
 
 from softnpu.emulator.engine.commands.inference import Inference
@@ -42,6 +43,7 @@ _RECORD_BYTES: Final = 2048  # of one, beside the data of its program, which may
 _SHORT_BYTES: Final = 4096
 _LONGEST: Final = 128 * 1024
 _REPLACE_EVERY: Final = 64  # of those for which there is no room
+_MOST_REPLACED: Final = 64  # by one, the longest
 _RUNS: Final = 4  # of an inference before a request of its own is worthwhile
 MOST_SEEN: Final = 1024
 _REMEMBER_EVERY: Final = 7  # of those seen beyond that, in place of the oldest one
@@ -173,12 +175,11 @@ class PreparedSubmissions:
         self._runs[content] = runs + 1
         if not runs or not self._queue.context.programs.holds(program):
             return
-        replaced = None
+        replaced: list[bytes] = []
         if not self._has_room(program):
             # more of them in turn would each be prepared again, and driven out before their next use
             self._passed += 1
-            replaced = next(iter(self._by_content), None)
-            if self._passed % _REPLACE_EVERY or replaced is None or not self._has_room(program, replaced):
+            if self._passed % _REPLACE_EVERY or not (replaced := self._oldest(program)):
                 return
         inference = program.executions[0] if program.executions else None
         if inference is not None and not inference.has_c_model:
@@ -192,8 +193,7 @@ class PreparedSubmissions:
         except (Ineligible, CModelError, Refused):
             self._runs[content] = -1
             return
-        if replaced is not None:
-            self._drop(replaced)
+        self._drop_all(replaced)
         del self._runs[content]
         self._add(content, prepared)
 
@@ -234,13 +234,20 @@ class PreparedSubmissions:
         self._counted += more
         self._queue.context.share.prepared_bytes += more
 
-    def _has_room(self, program: Program, without: bytes | None = None) -> bool:
-        """Whether one of this program has room, if the one of content `without` is dropped."""
-        count, size = len(self._by_content), _size(program)
+    def _oldest(self, program: Program) -> list[bytes]:
+        """Return the contents of the oldest ones that make room for one of this program, none if too many."""
+        found = []
+        for content in islice(self._by_content, _MOST_REPLACED):
+            found.append(content)
+            if self._has_room(program, found):
+                return found
+        return []
+
+    def _has_room(self, program: Program, without: Sequence[bytes] = ()) -> bool:
+        """Whether one of this program has room, if those of these contents are dropped."""
+        count, size = len(self._by_content) - len(without), _size(program)
         used = self._queue.context.share.prepared_bytes
-        if without is not None:
-            count -= 1
-            used -= _size(self._by_content[without].program)
+        used -= sum(_size(self._by_content[content].program) for content in without)
         if count >= MOST_OF_A_QUEUE:
             return False
         return used + size <= SESSION_BYTES or (count < LEAST_OF_A_QUEUE and size <= _SHORT_BYTES)
