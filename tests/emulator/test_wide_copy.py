@@ -59,15 +59,18 @@ def test_a_copy_that_gets_no_more_threads_is_made_by_those_there(
 def test_a_copy_that_fails_has_no_thread_that_still_writes(
     source: np.ndarray, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    caller, writing, has_begun = threading.get_ident(), threading.Event(), threading.Event()
+    caller, writing = threading.get_ident(), threading.Event()
+    has_begun, will_fail = threading.Event(), threading.Event()
 
     def copy_chunk(target: np.ndarray, data: np.ndarray) -> None:
         is_caller = threading.get_ident() == caller
         if is_caller == (failing == "the caller"):
+            will_fail.set()
             assert has_begun.wait(60)
             raise MemoryError
         writing.set()
         has_begun.set()
+        assert will_fail.wait(60)  # or the caller copies all, if the helper gets no core
         target[:] = data
         writing.clear()
 
