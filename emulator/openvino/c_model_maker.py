@@ -37,8 +37,10 @@ def ask(maker: copies.CopyMaker, image: LoadedImage, views: Sequence[Bytes]) -> 
         interface = openvino()
         if interface is not None and may_have_one(image):
             maker.ask(partial(_make, interface, image), image, views)
-    except (RuntimeError, MemoryError) as error:  # of OpenVINO, which is asked about the image
-        log.warning("'%s' runs through Python: %s", image.meta.name, openvino_errors.reason(error))
+    except (RuntimeError, MemoryError) as error:  # OpenVINO's, no thread, or no memory
+        log.warning(
+            "'%s' runs through Python: %s", image.meta.name, openvino_errors.reason(error) or repr(error)
+        )
 
 
 def _make(interface: OpenVino, image: LoadedImage, inputs: list[bytes]) -> None:

@@ -36,12 +36,11 @@ class CopyMaker:
         self._running = False
 
     def ask(self, make: Callable[[list[bytes]], None], image: LoadedImage, views: Sequence[Bytes]) -> None:
-        """Have `make` called with the values of the inputs among `views`, the memory of an inference."""
-        try:
-            inputs = [view.tobytes() for view in views[: len(image.meta.inputs)]]
-            self._put(partial(make, inputs))
-        except (RuntimeError, MemoryError) as error:  # no memory, or no thread
-            log.warning("'%s' gets no copy: %r", image.meta.name, error)
+        """Have `make` called with the values of the inputs among `views`, the memory of an inference.
+
+        Raises `MemoryError`, and `RuntimeError` without a thread.
+        """
+        self._put(partial(make, [view.tobytes() for view in views[: len(image.meta.inputs)]]))
 
     def _put(self, job: Callable[[], None]) -> None:
         with self._lock:
