@@ -160,10 +160,10 @@ def test_they_empty_their_mailboxes_of_each_image(tbb: Workers) -> None:
     assert tbb.asleep
 
 
-def test_mail_of_sleeping_workers_does_not_grow_beside_busy_threads(
+def test_mail_of_sleeping_workers_does_not_grow_beside_busy_processes(
     tbb: Workers, context: Context, digits: Path
 ) -> None:
-    """An inference leaves a KiB, which the workers had no core to read before they slept again."""
+    """An inference leaves a KiB, which nobody took if the workers got no core while they were awake."""
     image, interface = loaded_images.compiled(context, digits), openvino()
     assert interface is not None
     c_model = CModel(interface, image.compiled, image.meta)

@@ -80,9 +80,9 @@ def _on_host(path: Path) -> Request:
     return HostRequest(compile_on_host(model, config), random_inputs(model.inputs))
 
 
-def _warm_up(loaded: Sequence[Request]) -> None:
+def _warm_up(requests: Sequence[Request]) -> None:
     for _ in range(_WARM_UPS):
-        for request in loaded:
+        for request in requests:
             request.run()
 
 
